@@ -10,10 +10,8 @@
 #include "client/owner/attached_state.h"
 #include "common/clock.h"
 #include "common/dataplane/plane_notice.h"
-#include "common/device_wait.h"
 #include "common/errors.h"
 #include "common/hyperparameter_bytes.h"
-#include "common/link/device_segments.h"
 #include "common/log.h"
 #include "common/membership/coordinator_client_rpc.h"
 #include "server/shard/engine/replica_placement.h"
@@ -44,11 +42,6 @@ AttachRequest AttachedOwner::RequestOf(const Options& options) {
   request.device = options.hardware_id;
   request.state_on_host = options.state_on_host;
   return request;
-}
-
-ReplicaSegments::Place AttachedOwner::PlaceOf(const Options& options) {
-  if (options.device == nullptr) return ReplicaSegments::OnHost();
-  return std::make_shared<DeviceSegments>(options.device);
 }
 
 void AttachedOwner::LogPlane(const Options& options, const AttachReply& reply) {
@@ -122,19 +115,6 @@ absl::Status AttachedOwner::CheckReplica(absl::Span<const ReplicaTensor> replica
   return errors::WithContext(placed, absl::StrCat("in the memory of ", line()->name()));
 }
 
-// What this process has put on its device is not ordered with what the server puts there.
-absl::Status AttachedOwner::AwaitOwnWork(absl::Duration* timeout) const {
-  if (options_.device == nullptr) return absl::OkStatus();
-  const absl::Time start = Now();
-  const absl::Status done = AwaitStream(*options_.device, options_.current_stream(),
-                                        start + *timeout, Clock::Monotonic());
-  *timeout -= Now() - start;
-  if (done.ok()) return done;
-  return errors::WithContext(
-      done,
-      absl::StrFormat("rank %d, before its shard server was asked for anything", options_.rank));
-}
-
 absl::Status AttachedOwner::SyncParameters(absl::Span<const ReplicaTensor> replica,
                                            absl::Span<const ReplicaRegion>,
                                            absl::Duration timeout) {
@@ -158,7 +138,7 @@ absl::Status AttachedOwner::AskBetweenSteps(DoorbellRequest::Kind kind,
                                             absl::Span<const ReplicaTensor> replica,
                                             absl::Duration timeout) {
   absl::Status ready = CheckReplica(replica);
-  if (ready.ok()) ready = AwaitOwnWork(&timeout);
+  if (ready.ok()) ready = AwaitOwnWork(timeout);
   if (!ready.ok()) return ready;
   request_.kind = kind;
   request_.row_marks.clear();
@@ -189,7 +169,7 @@ absl::Status AttachedOwner::FinishLoading(const LoadedStep& loaded,
                                           absl::Span<const ReplicaTensor> replica,
                                           absl::Span<const ReplicaRegion>, absl::Duration timeout) {
   absl::Status ready = CheckReplica(replica);
-  if (ready.ok()) ready = AwaitOwnWork(&timeout);
+  if (ready.ok()) ready = AwaitOwnWork(timeout);
   if (ready.ok()) ready = SetBlob(loaded.blob);
   if (!ready.ok()) return ready;
   request_.kind = DoorbellRequest::Kind::kFinishLoading;
@@ -220,9 +200,8 @@ void AttachedOwner::SetHyperparameters(absl::Span<const Hyperparameters> given) 
 }
 
 absl::StatusOr<StepInfo> AttachedOwner::Step(const StepInput& input) {
-  absl::Duration timeout = input.timeout;
   absl::Status ready = CheckReplica(input.replica);
-  if (ready.ok()) ready = AwaitOwnWork(&timeout);
+  if (ready.ok()) ready = AwaitOwnWork(input.timeout);
   if (!ready.ok()) return ready;
   request_.kind = DoorbellRequest::Kind::kStep;
   request_.call = last_call_ + 1;
@@ -234,7 +213,7 @@ absl::StatusOr<StepInfo> AttachedOwner::Step(const StepInput& input) {
         request_.has_gradient[p] ? input.replica[p].gradient_rows.marks : nullptr;
   }
   SetHyperparameters(input.hyperparameters);
-  const absl::StatusOr<DoorbellReply> reply = Ask(timeout);
+  const absl::StatusOr<DoorbellReply> reply = Ask(input.timeout);
   if (!reply.ok()) return reply.status();
   if (!reply->status.ok()) return reply->status;
   request_.has_blob = false;
@@ -400,6 +379,8 @@ int64_t AttachedOwner::state_bytes() const {
 void AttachedOwner::Leave(absl::Duration timeout) {
   const std::shared_ptr<ServerLine> line = this->line();
   if (stopped_ || getpid() != process_ || !line->gone().ok() || !failure().ok()) return;
+  // A successor finds its gradients' memory at rest.
+  AwaitOwnWork(timeout).IgnoreError();
   request_.kind = DoorbellRequest::Kind::kLeave;
   AskOver(*line, timeout, absl::ZeroDuration()).status().IgnoreError();
 }

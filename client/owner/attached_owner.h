@@ -92,6 +92,10 @@ class AttachedOwner : public OwnerLink {
   absl::Status VerifyReplicas(absl::Span<const ReplicaTensor> replica,
                               absl::Span<const ReplicaRegion> regions,
                               absl::Duration timeout) override;
+  // On a device it first waits, within the timeout, until that has done what the trainer has put on
+  // its stream: DEADLINE_EXCEEDED naming the device where it has not, and then nothing was asked.
+  // The step itself has the timeout again.
+  //
   // Where the server is gone and its keeper lives, which starts another one: OwnerAway
   // (UNAVAILABLE). The next call attaches to that one, which knows whether the step is done
   // already; it, too, says OwnerAway where the job is not complete again in time.
@@ -131,7 +135,7 @@ class AttachedOwner : public OwnerLink {
   static ReplicaSegments::Place PlaceOf(const Options& options);
   static void LogPlane(const Options& options, const AttachReply& reply);
   absl::Status CheckReplica(absl::Span<const ReplicaTensor> replica) const;
-  absl::Status AwaitOwnWork(absl::Duration* timeout) const;
+  absl::Status AwaitOwnWork(absl::Duration timeout) const;
   void SetHyperparameters(absl::Span<const Hyperparameters> given);
   absl::Status AskBetweenSteps(DoorbellRequest::Kind kind, absl::Span<const ReplicaTensor> replica,
                                absl::Duration timeout);

@@ -90,7 +90,9 @@ absl::Status AttachedOwner::AttachAgain(absl::Duration timeout) {
   // 0: what the memory has is torn, and waits for a checkpoint.
   const bool goes_on =
       finished == finished_ || finished == finished_ + 1 || finished == 0 || has_loaded;
-  if (!memory_->AreOf(line.TakeReplica()) || !goes_on) return NotTheSame(line);
+  const absl::StatusOr<bool> same = memory_->AreOf(line.TakeReplica());
+  if (!same.ok()) return errors::OwnerAway({options_.rank}, same.status().message());
+  if (!*same || !goes_on) return NotTheSame(line);
   absl::Status grown = TakeAddedAgain(line, deadline);
   if (!grown.ok()) return grown;
   unanswered_ = 0;
@@ -117,7 +119,9 @@ absl::Status AttachedOwner::TakeAddedAgain(ServerLine& line, absl::Time deadline
         line.AddGroups(options_.rank, request, deadline);
     if (!added.ok()) return MayComeYet(added.status());
     if (!added->reply.status.ok()) return MayComeYet(added->reply.status);
-    if (!memory_->AreOf(added->replica, static_cast<int>(i))) return NotTheSame(line);
+    const absl::StatusOr<bool> same = memory_->AreOf(added->replica, static_cast<int>(i));
+    if (!same.ok()) return errors::OwnerAway({options_.rank}, same.status().message());
+    if (!*same) return NotTheSame(line);
   }
   return absl::OkStatus();
 }

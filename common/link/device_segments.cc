@@ -93,13 +93,15 @@ absl::StatusOr<Segment> DeviceSegments::Open(UniqueFd fd, const SegmentLabel& ex
   return Segment::OnDevice(std::move(fd), *std::move(memory), bytes, label->token);
 }
 
-bool DeviceSegments::IsOf(const Segment& segment, int fd) const {
+absl::StatusOr<bool> DeviceSegments::IsOf(const Segment& segment, int fd) const {
   const absl::StatusOr<std::shared_ptr<void>> memory =
       device_->MapShared(fd, AllBytes(segment.bytes()));
-  if (!memory.ok()) return false;
+  if (absl::IsInvalidArgument(memory.status())) return false;
+  if (!memory.ok()) return memory.status();
   const absl::StatusOr<DeviceLabel> label =
       ReadLabel(*device_, LabelPlace(*memory, segment.bytes()));
-  return label.ok() && IsLabel(label->label) && label->token == segment.token();
+  if (!label.ok()) return label.status();
+  return IsLabel(label->label) && label->token == segment.token();
 }
 
 }  // namespace optshard

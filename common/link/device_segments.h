@@ -27,7 +27,7 @@ class DeviceSegments final : public SegmentPlace {
   absl::StatusOr<Segment> Open(UniqueFd fd, const SegmentLabel& expected, size_t bytes,
                                const std::string& what) const override;
   // Maps it once more: a descriptor does not tell which memory it is of.
-  bool IsOf(const Segment& segment, int fd) const override;
+  absl::StatusOr<bool> IsOf(const Segment& segment, int fd) const override;
 
  private:
   const std::shared_ptr<DeviceApi> device_;

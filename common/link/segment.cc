@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -182,6 +181,7 @@ bool Segment::IsOf(int fd) const {
 
 absl::Status Segment::Map(size_t bytes, const std::string& what) {
   bytes_ = bytes;
+  process_ = getpid();
   struct stat status;
   if (fstat(fd_.get(), &status) != 0) return Failed(what, "fstat");
   device_ = status.st_dev;
@@ -208,7 +208,6 @@ absl::Status Segment::Map(size_t bytes, const std::string& what) {
     munmap(space, length + spare);
     return failed;
   }
-  process_ = getpid();
   if (skipped > 0) munmap(begin, skipped);
   if (spare > skipped) munmap(data + length, spare - skipped);
   data_ = data;
@@ -248,12 +247,14 @@ Segment& Segment::operator=(Segment&& other) noexcept {
 
 Segment::~Segment() {
   // A forked child does not have it; something else may lie there.
-  if (on_device_ == nullptr) {
-    if (data_ != nullptr && getpid() == process_) munmap(data_, WholePages(bytes_));
-  } else if (getpid() != process_) {
+  if (process_ != 0 && getpid() != process_) {
     // Nor may it call the device.
-    static_cast<void>(new std::shared_ptr<void>(std::move(on_device_)));
+    if (on_device_ != nullptr) {
+      static_cast<void>(new std::shared_ptr<void>(std::move(on_device_)));
+    }
+    return;
   }
+  if (data_ != nullptr && on_device_ == nullptr) munmap(data_, WholePages(bytes_));
   if (budget_ != nullptr) budget_->Release(static_cast<int64_t>(FileBytes(bytes_)));
 }
 

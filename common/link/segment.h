@@ -12,7 +12,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/ids.h"
 #include "common/link/memory_budget.h"
 #include "common/link/segment_label.h"
 #include "common/link/unique_fd.h"

@@ -24,7 +24,7 @@ enum class SegmentKind : uint32_t {
   kAdmission = 8,
 };
 
-// What a segment holds; in its last page.
+// What a segment holds; in a page behind the data.
 struct SegmentLabel {
   SegmentKind kind = SegmentKind::kParameters;
   Rank rank = -1;

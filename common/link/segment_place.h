@@ -28,8 +28,9 @@ class SegmentPlace {
   virtual absl::StatusOr<Segment> Open(UniqueFd fd, const SegmentLabel& expected, size_t bytes,
                                        const std::string& what) const = 0;
 
-  // Whether the descriptor is one of this very segment, which is of this place.
-  virtual bool IsOf(const Segment& segment, int fd) const = 0;
+  // Whether the descriptor is one of this very segment, which is of this place. Errors where that
+  // cannot be found out now.
+  virtual absl::StatusOr<bool> IsOf(const Segment& segment, int fd) const = 0;
 };
 
 class HostSegments final : public SegmentPlace {
@@ -46,7 +47,9 @@ class HostSegments final : public SegmentPlace {
                                const std::string& what) const override {
     return Segment::Adopt(std::move(fd), expected, bytes, what, budget_);
   }
-  bool IsOf(const Segment& segment, int fd) const override { return segment.IsOf(fd); }
+  absl::StatusOr<bool> IsOf(const Segment& segment, int fd) const override {
+    return segment.IsOf(fd);
+  }
 
  private:
   MemoryBudget& budget_;

@@ -260,7 +260,8 @@ bool HostedRank::HandleRequest(Attachment& trainer) {
   } else {
     reply.status = calls_.Synchronise(asked.timeout);
   }
-  if (reply.status.ok()) reply.status = calls_.AwaitDevice();
+  const absl::Status done = calls_.AwaitDevice();
+  if (reply.status.ok()) reply.status = done;
   JudgeFailure(&reply.status, &reply.broken);
   Finish();
   trainer.doorbell.Answer(reply);

@@ -56,7 +56,8 @@ class HostedRank {
     absl::optional<int64_t> snapshot_memory_bytes;
     Cancellation* joining = nullptr;  // ends the wait for the other ranks
     PlaneFactory plane_factory;       // its planes use the replica in `memory`
-    // That the request names, and on which its owner's work comes in order; or neither.
+    // The device that the request names, and a stream of it on which what trainers ask for comes in
+    // order; none of both where it names none.
     absl::optional<OwnerDevice> device;
     std::shared_ptr<void> stream;
     // Of the last plane, for trainers. Written by the plane factory.

@@ -72,8 +72,8 @@ std::string ToString(const MemoryNeed& need) {
       need.ledger_bytes + need.record_bytes + need.doorbell_bytes + need.state_window_bytes;
   if (need.replica_on_device) {
     return absl::StrFormat(
-        "%d bytes (optimizer state %d, workspaces %d, transfers %d, bookkeeping %d), beside %d "
-        "bytes of its device",
+        "%d bytes (optimizer state %d, workspaces %d, transfers %d, bookkeeping %d), beside "
+        "segments of %d bytes on its device",
         need.total(), need.slots_on_device ? 0 : need.slots_bytes, need.workspace_bytes,
         need.transfer_bytes, bookkeeping, need.device_bytes());
   }
@@ -90,7 +90,8 @@ int MessageMembers(int world_size, int hosted, HostPlaneKind plane) {
 }
 
 int64_t BytesToGrow(const MemoryNeed& before, const MemoryNeed& grown) {
-  return (grown.total() - grown.doorbell_bytes) - (before.total() - before.doorbell_bytes);
+  return (grown.total() - grown.doorbell_bytes) - (before.total() - before.doorbell_bytes) +
+         before.transfer_bytes;
 }
 
 absl::StatusOr<MemoryNeed> MemoryNeedOf(const AttachRequest& request, const MemoryLayout& layout,

@@ -39,7 +39,8 @@ struct MemoryNeed {
   // The server's copy of the state that a trainer sets, a window at a time.
   int64_t state_window_bytes = 0;
 
-  // What of the above is in memory of a device, of which nothing is counted here but its sum.
+  // Whether they are segments in memory of a device. What else the owner has there is not known
+  // here.
   bool replica_on_device = false;  // parameters and gradients
   bool slots_on_device = false;
 
@@ -69,7 +70,7 @@ struct MemoryNeed {
 std::string ToString(const MemoryNeed& need);  // "1024 bytes (parameters 512, ...)"
 
 // What a rank that needs `before` takes in addition to grow to `grown`, beside the doorbell that
-// its trainer has been given for it already.
+// its trainer has been given for it already; while it grows, transfers of both.
 int64_t BytesToGrow(const MemoryNeed& before, const MemoryNeed& grown);
 
 // Among how many ranks a gradient is summed over messages, where a server hosts so many of the

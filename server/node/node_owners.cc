@@ -7,11 +7,11 @@
 #include "absl/strings/str_format.h"
 #include "common/clock.h"
 #include "common/errors.h"
-#include "common/link/device_segments.h"
 #include "common/log.h"
 #include "common/memory_layout.h"
 #include "common/request_limits.h"
 #include "server/node/memory_need.h"
+#include "server/node/rank_device.h"
 #include "server/node/rank_set.h"
 #include "server/shard/host_plane_factory.h"
 
@@ -209,32 +209,8 @@ absl::StatusOr<MemoryNeed> NodeOwners::NeedOf(const AttachRequest& request) cons
   return MemoryNeedOf(request, MemoryLayout(request.spec.space), has_parameters, members);
 }
 
-absl::StatusOr<OwnerDevice> NodeOwners::DeviceOf(const AttachRequest& request) const {
-  if (options_.find_device == nullptr) {
-    return absl::UnimplementedError(absl::StrCat("this shard server has no devices, and rank ",
-                                                 request.rank, " is on ", request.device));
-  }
-  absl::StatusOr<OwnerDevice> device = options_.find_device(request.device);
-  absl::Status usable = device.status();
-  if (usable.ok()) usable = CheckSupported(request.spec.space, device->device.get());
-  if (usable.ok()) return device;
-  return errors::WithContext(usable, UnitName(request.optimizer, request.rank));
-}
-
-absl::StatusOr<RankPlaces> NodeOwners::PlacesOf(const AttachRequest& request) const {
-  if (request.device.empty()) return RankPlaces::On(on_host_);
-  const absl::StatusOr<OwnerDevice> device = DeviceOf(request);
-  if (!device.ok()) return device.status();
-  RankPlaces places = RankPlaces::On(on_host_);
-  places.replica = std::make_shared<DeviceSegments>(device->device);
-  if (!request.state_on_host) places.slots = places.replica;
-  return places;
-}
-
 absl::StatusOr<std::shared_ptr<RankMemory>> NodeOwners::Allocate(const AttachRequest& request,
                                                                  const MemoryNeed& need) {
-  const absl::StatusOr<RankPlaces> places = PlacesOf(request);
-  if (!places.ok()) return places.status();
   // All of it at once, before anything is allocated; the segments then reserve their own parts.
   const int64_t snapshots = options_.snapshot_memory_bytes.value_or(0);
   const int64_t all = SaturatingAdd(need.total(), snapshots);
@@ -243,6 +219,8 @@ absl::StatusOr<std::shared_ptr<RankMemory>> NodeOwners::Allocate(const AttachReq
                                         ToString(need), " and ", snapshots, " for snapshots,"));
   if (!fits.ok()) return fits;
   budget_.Release(all);
+  const absl::StatusOr<RankPlaces> places = PlacesOf(request, on_host_, options_.find_device);
+  if (!places.ok()) return places.status();
   return RankMemory::Create(request, need, *places);
 }
 
@@ -301,9 +279,10 @@ void NodeOwners::Unprepare(RankMemory& memory, RankReservation& own) {
 absl::Status NodeOwners::TakeOver(std::vector<KeptUnit> units) {
   absl::MutexLock lock(&mutex_);
   for (KeptUnit& unit : units) {
-    absl::StatusOr<std::shared_ptr<RankMemory>> memory =
-        RankMemory::Adopt(std::move(unit.descriptors), *on_host_,
-                          [this](const AttachRequest& first) { return PlacesOf(first); });
+    absl::StatusOr<std::shared_ptr<RankMemory>> memory = RankMemory::Adopt(
+        std::move(unit.descriptors), *on_host_, [this](const AttachRequest& first) {
+          return PlacesOf(first, on_host_, options_.find_device);
+        });
     if (!memory.ok()) return errors::WithContext(memory.status(), unit.name);
     AttachRequest request = (*memory)->first_request();
     if (!(*memory)->synced()) {
@@ -339,7 +318,7 @@ absl::StatusOr<std::shared_ptr<HostedRank>> NodeOwners::Host(std::shared_ptr<Ran
   const AttachRequest& request = memory->first_request();
   HostedRank::Options rank;
   const auto own = std::make_shared<RankReservation>(&budget_);
-  const std::string what = absl::StrCat("reduced gradients, messages and workspaces of ",
+  const std::string what = absl::StrCat("reduced gradients, messages, workspaces and transfers of ",
                                         UnitName(request.optimizer, request.rank));
   absl::Status fits = own->Add(own_bytes, what);
   if (fits.ok()) fits = own->AddPrepared(prepared_bytes, what);
@@ -365,7 +344,7 @@ absl::StatusOr<std::shared_ptr<HostedRank>> NodeOwners::Host(std::shared_ptr<Ran
       options_.plane, options_.network, std::move(on_host),
       [told = rank.plane_notice](const PlaneNotice& notice) { *told = notice; });
   if (!request.device.empty()) {
-    const absl::StatusOr<OwnerDevice> device = DeviceOf(request);
+    const absl::StatusOr<OwnerDevice> device = DeviceOf(request, options_.find_device);
     if (!device.ok()) return device.status();
     absl::StatusOr<std::shared_ptr<void>> stream = device->device->NewStream();
     if (!stream.ok()) return stream.status();

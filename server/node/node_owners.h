@@ -24,12 +24,11 @@
 #include "common/link/memory_budget.h"
 #include "common/link/process_handle.h"
 #include "common/link/segment_place.h"
-#include "server/device/owner_device.h"
 #include "server/node/descriptor_keeper.h"
 #include "server/node/hosted_rank.h"
 #include "server/node/memory_need.h"
+#include "server/node/rank_device.h"
 #include "server/node/rank_memory.h"
-#include "server/node/rank_places.h"
 #include "server/node/rank_reservation.h"
 #include "server/node/step_rounds.h"
 #include "server/shard/inspection/shard_view_registry.h"
@@ -52,8 +51,7 @@ class NodeOwners {
     ShardViewRegistry* views = nullptr;
     std::string owner_address;           // HOST:PORT at which others reach the inspection
     DescriptorKeeper* keeper = nullptr;  // outlives this; null: the state ends with this process
-    // FindOwnerDevice, for trainers whose parameters are on a device; null: there are none.
-    std::function<absl::StatusOr<OwnerDevice>(const std::string& hardware_id)> find_device;
+    FindDevice find_device;              // for trainers whose parameters are on a device
   };
 
   explicit NodeOwners(Options options);
@@ -61,9 +59,9 @@ class NodeOwners {
   ~NodeOwners();
 
   // Takes over the ranks of an earlier server from the memory that its keeper held. They join the
-  // job at once and wait for their trainers. Call it before anything else. INVALID_ARGUMENT naming
-  // the memory that cannot be used: this server must not serve then, because it would start the
-  // ranks without their state.
+  // job at once and wait for their trainers. Call it before anything else. INVALID_ARGUMENT, or
+  // what `find_device` returns, naming the memory that cannot be used: this server must not serve
+  // then, because it would start the ranks without their state.
   absl::Status TakeOver(std::vector<KeptUnit> units);
 
   // What an admitted trainer gets.
@@ -102,9 +100,6 @@ class NodeOwners {
 
   absl::Status CheckRequest(const AttachRequest& request) const;
   absl::StatusOr<std::shared_ptr<HostedRank>> FindOrHost(const AttachRequest& request);
-  // That of a rank with one.
-  absl::StatusOr<OwnerDevice> DeviceOf(const AttachRequest& request) const;
-  absl::StatusOr<RankPlaces> PlacesOf(const AttachRequest& request) const;
   absl::StatusOr<std::shared_ptr<RankMemory>> Allocate(const AttachRequest& request,
                                                        const MemoryNeed& need);
   absl::Status Prepare(RankMemory& memory, RankReservation& own, const AttachRequest& grown);

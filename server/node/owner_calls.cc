@@ -1,5 +1,6 @@
 #include "server/node/owner_calls.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,8 @@ namespace {
 // What has begun is given that time, however late the votes were. A trainer waits for longer
 // (AttachedOwner::Options::answer_slack).
 constexpr absl::Duration kDevicePatience = absl::Seconds(10);
+
+absl::Time Now() { return Clock::Monotonic().Now(); }
 
 }  // namespace
 
@@ -47,6 +50,7 @@ absl::Status OwnerCalls::Use(ShardOwner* owner) {
 
 absl::Status OwnerCalls::Take(Incarnation trainer, Doorbell& doorbell) {
   absl::Status taken = request_->Take(trainer, doorbell);
+  deadline_ = Now() + asked().timeout;
   if (taken.ok()) writes_->Told(asked().writes);
   return taken;
 }
@@ -146,10 +150,7 @@ absl::Status OwnerCalls::FinishLoading() {
 
 absl::Status OwnerCalls::AwaitDevice() {
   if (device_ == nullptr) return absl::OkStatus();
-  absl::Status done = owner_->Synchronize(kDevicePatience);
-  if (!done.ok()) return done;
-  const Clock& clock = Clock::Monotonic();
-  return AwaitStream(*device_, stream_.get(), clock.Now() + kDevicePatience, clock);
+  return owner_->Synchronize(std::max(deadline_ - Now(), absl::ZeroDuration()) + kDevicePatience);
 }
 
 void OwnerCalls::DropStaged() {
@@ -161,9 +162,12 @@ void OwnerCalls::Leave(const Doorbell& doorbell) {
   // In this order: whatever is opened from now on is copied at once.
   writes_->BeginLeave();
   owner_->CopyParameters();
-  AwaitDevice().IgnoreError();
+  absl::Status copied;
+  if (device_ != nullptr) {
+    copied = AwaitStream(*device_, stream_.get(), deadline_, Clock::Monotonic());
+  }
   // It withdraws before it goes on without an answer.
-  if (doorbell.IsWithdrawn()) {
+  if (doorbell.IsWithdrawn() || !copied.ok()) {
     writes_->Gone();
   } else {
     writes_->EndLeave();

@@ -56,8 +56,9 @@ class OwnerCalls {
   // more.
   bool HasLoaded() const;
   absl::Status ReplaceState() { return owner_->ReplaceState(asked().timeout); }
-  // Until a device has done what was asked for, and has copied for snapshots what the trainer may
-  // write to once it has its answer. So a process that ends later tears nothing.
+  // Until a device has done what was asked for, also where that was refused: so a process that ends
+  // later tears nothing. A wait that gives up would break the owner, and has some time more than
+  // the request.
   absl::Status AwaitDevice();
   // What the trainer has staged, once it is gone.
   void DropStaged();
@@ -78,6 +79,7 @@ class OwnerCalls {
   const std::string name_;
   ShardOwner* owner_ = nullptr;
   absl::optional<TrainerRequest> request_;  // of the admissions that the owner has
+  absl::Time deadline_;                     // of the present one
   // The hyperparameters that were given to the memory last, and with which step.
   std::string kept_hyperparameters_;
   StepNumber kept_with_ = 0;

@@ -50,10 +50,11 @@ class RankMemory {
 
   // The memory that an earlier server has left, given by its descriptors(): its records in memory
   // of the host, and then, where `places_of` the first trainer's request says. INVALID_ARGUMENT as
-  // SegmentPlace::Open.
-  static absl::StatusOr<std::shared_ptr<RankMemory>> Adopt(
-      std::vector<UniqueFd> descriptors, const SegmentPlace& records,
-      absl::FunctionRef<absl::StatusOr<RankPlaces>(const AttachRequest& first)> places_of);
+  // SegmentPlace::Open, and what `places_of` returns.
+  using PlacesOf = absl::FunctionRef<absl::StatusOr<RankPlaces>(const AttachRequest& first)>;
+  static absl::StatusOr<std::shared_ptr<RankMemory>> Adopt(std::vector<UniqueFd> descriptors,
+                                                           const SegmentPlace& records,
+                                                           PlacesOf places_of);
 
   // Prepares one admission more, the last one of the spec of `grown`, which `need` is computed
   // from. Where it fails, nothing has changed. RESOURCE_EXHAUSTED as SegmentPlace::Create.
@@ -121,7 +122,6 @@ class RankMemory {
                                                                const MemoryNeed& need,
                                                                const ReplicaSegments* before,
                                                                const RankPlaces& places);
-  using PlacesOf = absl::FunctionRef<absl::StatusOr<RankPlaces>(const AttachRequest& first)>;
   absl::Status AdoptNext(std::vector<UniqueFd>& descriptors, size_t* next,
                          const SegmentPlace& records, PlacesOf places_of);
   absl::Status AdoptReplica(Admission& admission, std::vector<UniqueFd>& descriptors, size_t* next,

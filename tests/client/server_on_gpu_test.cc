@@ -35,34 +35,12 @@ class ServerOnGpu : public ::testing::TestWithParam<std::string> {
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  // What `body` returns, in a process of its own; empty where it fails, or is killed.
-  std::string Run(const std::function<std::string()>& body) const {
-    Run([&](const std::function<void(const std::string&)>& write) { write(body()); });
-    return Written();
-  }
-  // What `body` has written when it ended.
-  std::string RunUntilItsEnd(
-      const std::function<void(const std::function<void(const std::string&)>& write)>& body) const {
-    Run(body);
-    return Written();
-  }
+  using Write = std::function<void(const std::string& result)>;
 
-  ShardedOptimizerOptions OnServer() const {
-    ShardedOptimizerOptions options = AttachedTo(server_.address(), 0, 1);
-    options.state_device = GetParam();
-    return options;
-  }
-  static c10::Device Gpu() { return {c10::kCUDA, 0}; }
-
-  // Of processes of its own, too.
-  KeptServer server_{[](int, auto*) {}, 1,
-                     [](NodeOwners::Options* options) { options->find_device = FindOwnerDevice; }};
-
- private:
-  void Run(
-      const std::function<void(const std::function<void(const std::string&)>& write)>& body) const {
+  // Of a process of its own. What it writes there is Written() once it has ended.
+  std::unique_ptr<Child> Begin(const std::function<void(const Write& write)>& body) const {
     std::filesystem::remove(Result());
-    Child child([&] {
+    return std::make_unique<Child>([&] {
       // As a program that links it has it.
       if (dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) == nullptr) {
         std::fprintf(stderr, "no LibTorch for CUDA: %s\n", dlerror());
@@ -78,14 +56,36 @@ class ServerOnGpu : public ::testing::TestWithParam<std::string> {
       }
       return 0;
     });
-    const int code = child.Wait();
-    EXPECT_TRUE(code == 0 || code == -SIGKILL) << code;
   }
-  std::string Result() const { return absl::StrCat(folder_, "/result"); }
   std::string Written() const {
     std::ifstream file(Result(), std::ios::binary);
     return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   }
+  // What `body` returns there.
+  std::string Run(const std::function<std::string()>& body) const {
+    EXPECT_EQ(Begin([&](const Write& write) { write(body()); })->Wait(), 0);
+    return Written();
+  }
+
+  static ShardedOptimizerOptions OnHost() {
+    ShardedOptimizerOptions options;
+    options.world_size = 1;
+    options.rank = 0;
+    return options;
+  }
+  ShardedOptimizerOptions OnServer() const {
+    ShardedOptimizerOptions options = AttachedTo(server_.address(), 0, 1);
+    options.state_device = GetParam();
+    return options;
+  }
+  static c10::Device Gpu() { return {c10::kCUDA, 0}; }
+
+  // Of processes of its own, too.
+  KeptServer server_{[](int, auto*) {}, 1,
+                     [](NodeOwners::Options* options) { options->find_device = FindOwnerDevice; }};
+
+ private:
+  std::string Result() const { return absl::StrCat(folder_, "/result"); }
 
   std::string folder_;
 };
@@ -104,34 +104,50 @@ TEST_P(ServerOnGpu, Steps_HaveTheBitsOfTheCpu) {
   const auto steps = [](const ShardedOptimizerOptions& options, c10::Device device) {
     return TakeAdamSteps(options, device, 4);
   };
-  const std::string on_host = Run([&] {
-    ShardedOptimizerOptions options;
-    options.world_size = 1;
-    options.rank = 0;
-    return steps(options, c10::kCPU);
-  });
+  const std::string on_host = Run([&] { return steps(OnHost(), c10::kCPU); });
   EXPECT_FALSE(on_host.empty());
   EXPECT_TRUE(Run([&] { return steps(OnServer(), Gpu()); }) == on_host);
 }
 
 TEST_P(ServerOnGpu, TrainerThatIsKilled_IsReplaced) {
-  const std::string before = RunUntilItsEnd([&](const auto& write) {
+  const std::unique_ptr<Child> first = Begin([&](const Write& write) {
     DeviceTrainer trainer(OnServer(), Gpu());
     trainer.Make(RuleOptions("adam"));
     for (int step = 0; step < 3; ++step) trainer.Step();
     write(trainer.Everything());
     raise(SIGKILL);
   });
+  EXPECT_EQ(first->Wait(), -SIGKILL);
+  const std::string before = Written();
   EXPECT_FALSE(before.empty());
   EXPECT_TRUE(Run([&] { return TakeAdamSteps(OnServer(), Gpu(), 0); }) == before);
 }
 
-TEST_P(ServerOnGpu, ServerThatIsKilled_IsReplacedWithItsMemory) {
-  const std::string before = Run([&] { return TakeAdamSteps(OnServer(), Gpu(), 3); });
-  EXPECT_FALSE(before.empty());
+TEST_P(ServerOnGpu, ServerThatIsKilled_IsReplacedUnderItsTrainer) {
+  const auto steps = [](const ShardedOptimizerOptions& options, c10::Device device,
+                        const std::function<void()>& between) {
+    DeviceTrainer trainer(options, device);
+    trainer.Make(RuleOptions("adam"));
+    for (int step = 0; step < 3; ++step) trainer.Step();
+    between();
+    for (int step = 0; step < 3; ++step) trainer.Step();
+    return trainer.Everything();
+  };
+  const std::string on_host = Run([&] { return steps(OnHost(), c10::kCPU, [] {}); });
+  EXPECT_FALSE(on_host.empty());
+  const std::shared_ptr<Board> board = Board::Make();
+  const std::unique_ptr<Child> trainer = Begin([&](const Write& write) {
+    write(steps(OnServer(), Gpu(), [&] {
+      board->ready = 1;
+      Board::Await(board->stage, 1);
+    }));
+  });
+  EXPECT_TRUE(Board::Await(board->ready, 1));
   server_.Kill();
   server_.Return();
-  EXPECT_TRUE(Run([&] { return TakeAdamSteps(OnServer(), Gpu(), 0); }) == before);
+  board->stage = 1;
+  EXPECT_EQ(trainer->Wait(), 0);
+  EXPECT_TRUE(Written() == on_host);
 }
 
 }  // namespace

@@ -36,8 +36,16 @@ absl::StatusOr<std::string> HardwareIdOf(int device) {
   const absl::Status known = CudaStatus(cudaGetDeviceProperties(&properties, device),
                                         absl::StrCat("identifying cuda:", device));
   if (!known.ok()) return known;
-  return absl::StrCat(
-      "GPU ", absl::BytesToHexString({properties.uuid.bytes, sizeof properties.uuid.bytes}));
+  // As nvidia-smi writes it.
+  const std::string hex =
+      absl::BytesToHexString({properties.uuid.bytes, sizeof properties.uuid.bytes});
+  std::string id = "GPU";
+  size_t from = 0;
+  for (const size_t digits : {8, 4, 4, 4, 12}) {
+    absl::StrAppend(&id, "-", hex.substr(from, digits));
+    from += digits;
+  }
+  return id;
 }
 
 // `Memory` is CudaMemory or ExportedMemory.
@@ -184,11 +192,13 @@ absl::StatusOr<int> FindCudaDevice(const std::string& hardware_id) {
   int count = 0;
   const absl::Status counted = CudaStatus(cudaGetDeviceCount(&count), "counting the GPUs");
   if (!counted.ok()) return counted;
+  absl::Status identified;  // one that fails may be another one
   for (int device = 0; device < count; ++device) {
     const absl::StatusOr<std::string> id = HardwareIdOf(device);
-    if (!id.ok()) return id.status();
-    if (*id == hardware_id) return device;
+    identified.Update(id.status());
+    if (id.ok() && *id == hardware_id) return device;
   }
+  if (!identified.ok()) return identified;
   const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
   return absl::FailedPreconditionError(
       absl::StrCat("this process does not see ", hardware_id, " (CUDA_VISIBLE_DEVICES is ",

@@ -165,33 +165,45 @@ std::vector<int> ReplicaSegments::gradients_fds() const {
   return fds;
 }
 
-bool ReplicaSegments::TakeOwn(Descriptors* descriptors) const {
+absl::StatusOr<bool> ReplicaSegments::IsPiece(const Piece& piece, const UniqueFd* parameters,
+                                              const UniqueFd& gradients) const {
+  absl::StatusOr<bool> same = place_->IsOf(piece.gradients, gradients.get());
+  if (!same.ok() || !*same || parameters == nullptr) return same;
+  return place_->IsOf(*piece.parameters, parameters->get());
+}
+
+absl::StatusOr<bool> ReplicaSegments::TakeOwn(Descriptors* descriptors) const {
   std::vector<UniqueFd>& parameters = descriptors->parameters;
   std::vector<UniqueFd>& gradients = descriptors->gradients;
   const size_t count = pieces_.size();
-  bool own = has_parameters_ == !parameters.empty() && gradients.size() >= count &&
-             (!has_parameters_ || parameters.size() == gradients.size());
-  for (size_t i = 0; own && i < count; ++i) {
-    own = place_->IsOf(pieces_[i]->gradients, gradients[i].get()) &&
-          (!has_parameters_ || place_->IsOf(*pieces_[i]->parameters, parameters[i].get()));
+  if (has_parameters_ != !parameters.empty() || gradients.size() < count ||
+      (has_parameters_ && parameters.size() != gradients.size())) {
+    return false;
   }
-  if (!own) return false;
+  for (size_t i = 0; i < count; ++i) {
+    const absl::StatusOr<bool> own =
+        IsPiece(*pieces_[i], has_parameters_ ? &parameters[i] : nullptr, gradients[i]);
+    if (!own.ok() || !*own) return own;
+  }
   const auto end = static_cast<std::ptrdiff_t>(count);
   gradients.erase(gradients.begin(), gradients.begin() + end);
   if (has_parameters_) parameters.erase(parameters.begin(), parameters.begin() + end);
   return true;
 }
 
-bool ReplicaSegments::AreOf(const Descriptors& descriptors, int admission) const {
+absl::StatusOr<bool> ReplicaSegments::AreOf(const Descriptors& descriptors, int admission) const {
   const size_t count = descriptors.gradients.size();
   const auto first = static_cast<size_t>(admission);
-  bool same = has_parameters_ && count > 0 && descriptors.parameters.size() == count &&
-              first + count <= pieces_.size();
-  for (size_t i = 0; same && i < count; ++i) {
-    same = place_->IsOf(*pieces_[first + i]->parameters, descriptors.parameters[i].get()) &&
-           place_->IsOf(pieces_[first + i]->gradients, descriptors.gradients[i].get());
+  if (!has_parameters_ || count == 0 || descriptors.parameters.size() != count ||
+      first + count > pieces_.size()) {
+    return false;
   }
-  return same;
+  for (size_t i = 0; i < count; ++i) {
+    const absl::StatusOr<bool> same =
+        IsPiece(*pieces_[first + i], &descriptors.parameters[i], descriptors.gradients[i]);
+    if (!same.ok() || !*same) return same;
+  }
+  return true;
 }
 
 // Of shared parameters, all ranks keep to the place of the one whose they are.

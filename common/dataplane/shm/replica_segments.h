@@ -80,12 +80,12 @@ class ReplicaSegments {
   const Segment& gradients(int admission = 0) const { return pieces_[admission]->gradients; }
 
   // Takes away the descriptors of the admissions that this has, if they are those of these very
-  // segments; returns whether they are.
-  bool TakeOwn(Descriptors* descriptors) const;
+  // segments; returns whether they are. Errors as SegmentPlace::IsOf.
+  absl::StatusOr<bool> TakeOwn(Descriptors* descriptors) const;
 
   // Whether the descriptors are those of these very segments, of all admissions from this one on
-  // for which there are descriptors, and for at least one.
-  bool AreOf(const Descriptors& descriptors, int admission = 0) const;
+  // for which there are descriptors, and for at least one. Errors likewise.
+  absl::StatusOr<bool> AreOf(const Descriptors& descriptors, int admission = 0) const;
 
  private:
   // Of one admission.
@@ -95,6 +95,8 @@ class ReplicaSegments {
   };
   using Pieces = std::vector<std::shared_ptr<const Piece>>;
 
+  absl::StatusOr<bool> IsPiece(const Piece& piece, const UniqueFd* parameters,
+                               const UniqueFd& gradients) const;
   static absl::StatusOr<std::shared_ptr<const ReplicaSegments>> Map(
       const MemoryLayout& layout, Rank parameters_rank, Rank gradients_rank,
       Descriptors descriptors, const ReplicaSegments* before, const Place& place, bool keep);

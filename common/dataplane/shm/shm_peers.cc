@@ -259,7 +259,11 @@ absl::Status ShmPeers::ReceiveGreeting(const ShmPlaneOptions& options,
           .push_back(std::move(message->descriptors[i]));
     }
     const ReplicaSegments* before = SegmentsBefore(options, greeting.rank);
-    if (before != nullptr && !before->TakeOwn(&descriptors)) before = nullptr;
+    if (before != nullptr) {
+      const absl::StatusOr<bool> own = before->TakeOwn(&descriptors);
+      if (!own.ok()) return own.status();
+      if (!*own) before = nullptr;
+    }
     absl::StatusOr<std::shared_ptr<const ReplicaSegments>> replica = ReplicaSegments::Attach(
         *options.layout, greeting.rank, std::move(descriptors), absl::nullopt, before);
     if (!replica.ok()) return replica.status();

@@ -61,6 +61,7 @@ bool ParameterCopies::AreIn(const ParameterMemory& memory) const {
 }
 
 bool ParameterCopies::CopyNow(const ParameterMemory& memory) {
+  may_be_written_ = false;
   if (!AreIn(memory)) return false;
   const uint64_t writes = memory.writes == nullptr ? 0 : memory.writes->count();
   for (size_t i = 0; i < parts_.size(); ++i) {
@@ -77,9 +78,7 @@ absl::Status ParameterCopies::BeginDeviceCopy(const std::shared_ptr<const Parame
   const ParameterMemory& memory = *given;
   if (!AreIn(memory)) return absl::AbortedError("the trainer gives other parameters");
   const uint64_t writes = memory.writes == nullptr ? 0 : memory.writes->count();
-  // One that is expected to write does so between its calls, which end behind the copy.
-  const bool in_another_process = memory.writes != nullptr && memory.writes->calls() > 0;
-  may_be_written_ = in_another_process && !memory.writes->are_expected();
+  may_be_written_ = memory.writes != nullptr && memory.writes->calls() > 0;  // by another process
   memory_ = given;
   writes_ = writes;
   std::vector<DeviceAccess::Range> ranges;
@@ -93,6 +92,11 @@ absl::Status ParameterCopies::BeginDeviceCopy(const std::shared_ptr<const Parame
       device.BeginCopy(version, ranges, copies_, memory.stream);
   if (!copy.ok()) return copy.status();
   device_copy_ = *std::move(copy);
+  // A trainer that leaves makes writes expected first, and then waits for what is copied.
+  if (may_be_written_ && memory.writes->are_expected()) {
+    may_be_written_ = false;
+    if (!AreThere()) return absl::AbortedError("the parameters' copy is lost");
+  }
   // What its thread has put on its stream meanwhile may be before the copy or behind it.
   const bool is_same = memory.writes == nullptr || memory.writes->count() == writes;
   return is_same ? absl::OkStatus() : absl::AbortedError("the trainer writes to its parameters");

@@ -47,9 +47,9 @@ class ParameterCopies {
   bool CopyNow(const ParameterMemory& memory);
 
   // Where `memory` is on a device, which copies what is there behind the updates of the version,
-  // before the trainer writes to it again; Keep says whether a trainer has that is in another
-  // process, whose stream that is not. ABORTED where CopyNow is false, and as
-  // DeviceAccess::BeginCopy.
+  // before the trainer writes to it again. The stream is not that of a trainer in another process:
+  // Keep says whether that has written; where it is expected to, this waits for the copy. ABORTED
+  // where CopyNow is false, and as DeviceAccess::BeginCopy.
   absl::Status BeginDeviceCopy(const std::shared_ptr<const ParameterMemory>& memory,
                                DeviceAccess& device, uint64_t version);
   // Waits for a device that copies them. False where it cannot.

@@ -66,6 +66,8 @@ AttachRequest SomeRequest() {
   request.node = "here";
   request.threads = 3;
   request.join_timeout = absl::Milliseconds(1500);
+  request.device = "GPU 17";
+  request.state_on_host = true;
   request.spec.share_parameters = true;
   request.spec.state.master_weights = true;
   request.spec.state.master_weight_bits = 24;
@@ -100,6 +102,8 @@ TEST(AttachRequest_ThereAndBack, IsTheSame) {
   EXPECT_EQ(came->node, sent.node);
   EXPECT_EQ(came->threads, sent.threads);
   EXPECT_EQ(came->join_timeout, sent.join_timeout);
+  EXPECT_EQ(came->device, sent.device);
+  EXPECT_EQ(came->state_on_host, sent.state_on_host);
   EXPECT_EQ(came->spec.share_parameters, sent.spec.share_parameters);
 }
 

@@ -87,17 +87,19 @@ TEST_F(DeviceSegmentsTest, Descriptor_IsOfItsOwnSegmentAlone) {
   const Segment one = here_.Create(kLabel, kBytes, "a test").value();
   const Segment other = here_.Create(kLabel, kBytes, "a test").value();
   const Segment same = there_.Open(Duplicate(one), kLabel, kBytes, "a test").value();
-  EXPECT_TRUE(here_.IsOf(one, one.fd()));
-  EXPECT_TRUE(there_.IsOf(same, one.fd()));
-  EXPECT_FALSE(there_.IsOf(same, other.fd()));
-  EXPECT_FALSE(there_.IsOf(same, -1));
+  EXPECT_TRUE(here_.IsOf(one, one.fd()).value());
+  EXPECT_TRUE(there_.IsOf(same, one.fd()).value());
+  EXPECT_FALSE(there_.IsOf(same, other.fd()).value());
+  EXPECT_FALSE(there_.IsOf(same, -1).value());
   UniqueFd nothing(memfd_create("none", MFD_CLOEXEC));
-  EXPECT_FALSE(there_.IsOf(same, nothing.get()));
+  EXPECT_FALSE(there_.IsOf(same, nothing.get()).value());
 }
 
 TEST_F(DeviceSegmentsTest, DeviceThatFails_IsAnErrorThatNamesTheSegment) {
   const Segment made = here_.Create(kLabel, kBytes, "a test").value();
+  const Segment opened = there_.Open(Duplicate(made), kLabel, kBytes, "a test").value();
   others_.Fail(absl::InternalError("an illegal address"));
+  EXPECT_TRUE(absl::IsInternal(there_.IsOf(opened, made.fd()).status()));
   for (const absl::Status& status :
        {there_.Create(kLabel, kBytes, "the state").status(),
         there_.Open(Duplicate(made), kLabel, kBytes, "the state").status()}) {

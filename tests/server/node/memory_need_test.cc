@@ -74,6 +74,37 @@ TEST(MemoryNeed_RanksElsewhere_AddReducedGradients, InModeReduceOnly) {
   EXPECT_EQ(MemoryNeedOf(request, layout, true, 2)->reduced_bytes, 0);
 }
 
+TEST(MemoryNeed_OnADevice_IsNoMemoryOfTheHost, ButOfTransfersAndBookkeeping) {
+  constexpr int64_t kMiB = 1 << 20;
+  AttachRequest request = Request(0, 2, PartitionPolicy::kGreedy);
+  const MemoryLayout layout(request.spec.space);
+  const MemoryNeed on_host = *MemoryNeedOf(request, layout, true, 2);
+  request.device = "GPU-0";
+  const MemoryNeed need = *MemoryNeedOf(request, layout, true, 2);
+  EXPECT_EQ(need.transfer_bytes, 9 * kMiB);
+  EXPECT_EQ(need.total(), need.transfer_bytes + need.ledger_bytes + need.record_bytes +
+                              need.doorbell_bytes + need.state_window_bytes);
+  EXPECT_EQ(need.device_bytes(),
+            on_host.parameters_bytes + on_host.gradients_bytes + on_host.slots_bytes);
+  EXPECT_EQ(on_host.device_bytes(), 0);
+
+  request.state_on_host = true;
+  const MemoryNeed offloaded = *MemoryNeedOf(request, layout, true, 2);
+  EXPECT_EQ(offloaded.transfer_bytes, (9 + 12) * kMiB);
+  EXPECT_EQ(offloaded.total() - offloaded.transfer_bytes,
+            need.total() - need.transfer_bytes + on_host.slots_bytes);
+  EXPECT_EQ(offloaded.device_bytes(), on_host.parameters_bytes + on_host.gradients_bytes);
+  // While the one engine is made, the other is still there.
+  EXPECT_EQ(BytesToGrow(offloaded, offloaded), offloaded.transfer_bytes);
+
+  // Larger than a window, and needed whole: of both arrays three windows that hold it.
+  request.spec.space = ParameterSpace({GroupSpec{{{"matrix", {1024, 1024}, DType::kFloat32}}}});
+  request.spec.rules = {{"lamb"}};
+  request.spec.world_size = 1;
+  EXPECT_EQ(MemoryNeedOf(request, MemoryLayout(request.spec.space), true, 1)->transfer_bytes,
+            (9 + 6 * 4) * kMiB);
+}
+
 TEST(MemoryNeed_MessageMembers_AreOneOfEachNode, OrAllRanksOverGloo) {
   EXPECT_EQ(MessageMembers(8, 8, HostPlaneKind::kAuto), 1);
   EXPECT_EQ(MessageMembers(8, 8, HostPlaneKind::kShm), 1);

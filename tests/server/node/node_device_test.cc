@@ -2,13 +2,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
+#include <atomic>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "common/errors.h"
 #include "tests/server/node/kept_server.h"
@@ -139,43 +139,93 @@ TEST_P(NodeDevice, NextServer_TakesOverTheMemory) {
   });
 }
 
-// In processes of their own: the server is killed, and what it had on its device stays.
+// A server of one rank, in a process of its own.
+void UseDevices(const MayUpdate& may_update, NodeOwners::Options* options) {
+  const auto devices = std::make_shared<ServerDevices>(1);
+  devices->SetMayUpdate(may_update);
+  options->find_device = [devices](const std::string& id) { return devices->Find(id); };
+}
+
+// What it had on its device stays, groups that were added, too.
 TEST_P(NodeDevice, ServerThatIsKilled_IsReplacedUnderItsTrainer) {
   KeptServer server([](int, auto*) {}, 1,
-                    [](NodeOwners::Options* options) {
-                      const auto devices = std::make_shared<ServerDevices>(1);
-                      options->find_device = [devices](const std::string& id) {
-                        return devices->Find(id);
-                      };
-                    });
+                    [](NodeOwners::Options* options) { UseDevices(nullptr, options); });
   AttachedOwner::Options options = NodeTrainer::DefaultOptions(server.address(), 0, 1);
   devices_[0].Use(&options, state_on_host());
   const auto trainer = NodeTrainer::Start(options).value();
   for (int life = 1; life <= 3; ++life) {
     ASSERT_EQ(trainer->StepUntil(2 * life), absl::OkStatus());
+    if (life == 2) {
+      ASSERT_EQ(trainer->AddGroup(), absl::OkStatus());
+    }
     server.Kill();
     const absl::Status away = trainer->Step(absl::Seconds(1)).status();
     EXPECT_TRUE(errors::IsOwnerAway(away)) << away;
     server.Return();
   }
   ASSERT_EQ(trainer->StepUntil(8), absl::OkStatus());
-  EXPECT_EQ(Differences(*trainer, 1), "");
+  EXPECT_EQ(Differences(*trainer, 1, {4}), "");
 }
 
-// What the trainer has put on its device before step() is there before the step reads it.
+// While its device updates: nobody knows any more what is there.
+TEST(NodeDeviceTest, ServerThatIsKilledInAStep_LeavesATornOne) {
+  const std::shared_ptr<Board> board = Board::Make();
+  KeptServer server([](int, auto*) {}, 1,
+                    [board](NodeOwners::Options* options) {
+                      UseDevices(
+                          [board](int) {
+                            if (board->stage == 0) return true;
+                            board->ready = 1;
+                            return false;
+                          },
+                          options);
+                    });
+  const TrainerDeviceOfRank device(0);
+  AttachedOwner::Options options = NodeTrainer::DefaultOptions(server.address(), 0, 1);
+  device.Use(&options);
+  const auto trainer = NodeTrainer::Start(options).value();
+  ASSERT_EQ(trainer->StepUntil(2), absl::OkStatus());
+  board->stage = 1;
+  std::thread killer([&] {
+    EXPECT_TRUE(Board::Await(board->ready, 1));
+    server.Kill();
+    board->stage = 0;
+    server.Return();
+  });
+  const absl::Status killed = trainer->Step().status();
+  EXPECT_TRUE(errors::IsOwnerAway(killed)) << killed;
+  killer.join();
+  absl::Status torn;
+  EXPECT_TRUE(Await([&] {
+    torn = trainer->Step().status();
+    return !errors::IsOwnerAway(torn);
+  }));
+  EXPECT_TRUE(errors::IsTornStep(torn)) << torn;
+}
+
+// What the trainer has put on its device before step() is there before its server is asked.
 TEST_P(NodeDevice, Step_ComesBehindTheTrainersWork) {
   const auto rig = StartServer();
   const auto trainers = StartAll(*rig);
+  const std::string optimizer = TrainerOptions(*rig, 0).optimizer;
+  std::atomic<bool> is_done{false};
+  std::atomic<bool> was_asked{false};
   int looks = 0;
+  FakeDevices devices = devices_[0].devices;
+  devices.Enqueue(devices_[0].stream.get(), [&] {
+    // Once it is asked, its server waits for the other rank.
+    if (rig->owners().WaitsForOthers(optimizer, 0)) was_asked = true;
+    is_done = ++looks > 100;
+    return is_done.load();
+  });
   rig->OnEveryRank([&](Rank rank) {
-    if (rank == 0) {
-      FakeDevices devices = devices_[0].devices;
-      devices.Enqueue(devices_[0].stream.get(), [&] { return ++looks > 20; });
+    if (rank == 1) {
+      EXPECT_TRUE(Await([&] { return is_done.load(); }));
     }
     ASSERT_EQ(trainers[rank]->StepUntil(1), absl::OkStatus());
     EXPECT_EQ(Differences(*trainers[rank], kWorldSize), "");
   });
-  EXPECT_GT(looks, 20);
+  EXPECT_FALSE(was_asked);
 }
 
 TEST_P(NodeDevice, DeviceThatDoesNothing_IsNamedAndTheCallMayBeMadeAgain) {

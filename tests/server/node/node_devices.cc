@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/dataplane/nccl/nccl_plane.h"
 #include "tests/server/node/node_trainer.h"
-#include "tests/server/shard/engine/fake_device_executor.h"
 
 namespace optshard::testing {
 
@@ -17,7 +16,7 @@ absl::StatusOr<OwnerDevice> ServerDevices::Find(const std::string& hardware_id) 
   OwnerDevice found;
   // Not as it is called where its trainer is.
   found.device = devices_.Add("fake:7", hardware_id);
-  found.make_executor = MakeFakeDeviceExecutor(devices_, found.device, nullptr);
+  found.make_executor = MakeFakeDeviceExecutor(devices_, found.device, may_update_);
   found.make_plane = [this, device = found.device](const PlaneRequest& request,
                                                    std::unique_ptr<DataPlane> host) {
     return MakePlane(device, request, std::move(host));

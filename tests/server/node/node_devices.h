@@ -7,7 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <vector>
+#include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
@@ -17,6 +17,7 @@
 #include "common/ids.h"
 #include "server/device/owner_device.h"
 #include "tests/common/dataplane/nccl_group.h"
+#include "tests/server/shard/engine/fake_device_executor.h"
 #include "tests/testing/fake_device.h"
 
 namespace optshard::testing {
@@ -29,7 +30,8 @@ class ServerDevices {
   // As NodeOwners::Options::find_device; valid as long as this.
   absl::StatusOr<OwnerDevice> Find(const std::string& hardware_id);
 
-  FakeDevices& devices() { return devices_; }
+  // Of updates on the devices that are found from now on (fake_device_executor.h).
+  void SetMayUpdate(MayUpdate may_update) { may_update_ = std::move(may_update); }
 
  private:
   absl::StatusOr<std::unique_ptr<DataPlane>> MakePlane(const std::shared_ptr<DeviceApi>& device,
@@ -37,6 +39,7 @@ class ServerDevices {
                                                        std::unique_ptr<DataPlane> host);
 
   const int world_size_;
+  MayUpdate may_update_;
   FakeDevices devices_;
   absl::Mutex mutex_;
   std::map<Generation, std::unique_ptr<NcclGroup>> groups_ ABSL_GUARDED_BY(mutex_);

@@ -250,9 +250,11 @@ TEST(RankMemory_OnADevice_IsTheSameMemory, ForTheNextServer) {
     };
     const MemoryNeed need = *MemoryNeedOf(request, MemoryLayout(request.spec.space), true, 2);
     std::shared_ptr<RankMemory> memory = *RankMemory::Create(request, need, *places_of(request));
-    // Whole pages, and one for each label.
-    EXPECT_GE(budget.reserved_bytes(), need.total() - need.own_bytes() - need.doorbell_bytes);
-    EXPECT_LT(budget.reserved_bytes(), need.total() + 6 * 8192);
+    // Whole pages, and one for each label: of a record, an admission, a ledger, and slots.
+    const int64_t exact = need.total() - need.own_bytes() - need.doorbell_bytes;
+    EXPECT_GE(budget.reserved_bytes(), exact);
+    EXPECT_LE(budget.reserved_bytes(), exact + (state_on_host ? 4 : 3) * 8192);
+    EXPECT_GT(need.slots_bytes, 8192);
     const ShardMemory shard = memory->Shard().at(0);
     EXPECT_EQ(*static_cast<const char*>(shard.slots), 0);
     std::memset(shard.slots, 1, shard.bytes.slots);

@@ -51,7 +51,7 @@ struct Way {
   at::ScalarType type;
   bool master_weights;
   double bytes;  // moved for each parameter; with the state on the host: over its link
-  std::string state_device = {};
+  const char* state_device = "";
 };
 
 void Measure(const Flags& flags, const Way& way) {

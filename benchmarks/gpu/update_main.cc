@@ -293,8 +293,8 @@ void MeasureAll(const Flags& flags) {
                      span.gradient = arrays.Plain(DType::kBFloat16);
                      span.slots = {arrays.Coded(BlockCode::kCompandedAverage),
                                    arrays.Coded(BlockCode::kCompandedSquare)};
-                     span.correction = static_cast<int8_t*>(
-                         static_cast<void*>(arrays.Coded(BlockCode::kCompandedAverage).codes));
+                     span.correction = reinterpret_cast<int8_t*>(
+                         arrays.Coded(BlockCode::kCompandedAverage).codes);
                      return span;
                    }));
 }

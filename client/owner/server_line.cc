@@ -214,7 +214,7 @@ void ServerLine::Watch() {
     }
   }
   absl::MutexLock lock(&mutex_);
-  gone_ = gone;
+  gone_ = std::move(gone);
   said_goodbye_ = said_goodbye;
   doorbell_.WakeTrainer();
 }

@@ -108,7 +108,7 @@ class Consolidation {
       if (wanted_ && piece.elements > 0) {
         const at::Tensor& tensor = state_.at(parameter).at(slot.name).toTensor();
         piece.to = static_cast<char*>(tensor.mutable_data_ptr()) +
-                   piece.offset_elements * static_cast<int64_t>(tensor.element_size());
+                   piece.offset_elements * tensor.element_size();
       }
       pieces->push_back(piece);
     }

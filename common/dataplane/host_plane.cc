@@ -223,7 +223,7 @@ absl::StatusOr<std::unique_ptr<DataPlane>> CreateHostPlane(const HostPlaneOption
   if (plane.ok() && choice.way == HostPlaneWay::kOnePass && (*plane)->peer_replicas() == nullptr) {
     choice = {HostPlaneWay::kShmMessages, kNotAllocated, kAllocate};
   }
-  if (plane.ok() && options.chosen != nullptr) *options.chosen = choice;
+  if (plane.ok() && options.chosen != nullptr) *options.chosen = std::move(choice);
   return plane;
 }
 

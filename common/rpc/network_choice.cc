@@ -29,10 +29,9 @@ std::string LocalEnd(const addrinfo& peer) {
   auto* const address = reinterpret_cast<sockaddr*>(&local);
   char text[NI_MAXHOST] = "";
   if (connect(descriptor, peer.ai_addr, peer.ai_addrlen) == 0 &&
-      getsockname(descriptor, address, &length) == 0) {
-    if (getnameinfo(address, length, text, sizeof text, nullptr, 0, NI_NUMERICHOST) != 0) {
-      text[0] = '\0';
-    }
+      getsockname(descriptor, address, &length) == 0 &&
+      getnameinfo(address, length, text, sizeof text, nullptr, 0, NI_NUMERICHOST) != 0) {
+    text[0] = '\0';
   }
   close(descriptor);
   return text;

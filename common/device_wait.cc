@@ -38,7 +38,7 @@ absl::Status ZeroNow(DeviceApi& device, void* memory, size_t bytes) {
   const absl::StatusOr<std::shared_ptr<void>> stream = device.NewStream();
   if (!stream.ok()) return stream.status();
   const Clock& clock = Clock::Monotonic();
-  const absl::Status enqueued = device.Zero(memory, bytes, stream->get());
+  absl::Status enqueued = device.Zero(memory, bytes, stream->get());
   if (!enqueued.ok()) return enqueued;
   return AwaitStream(device, stream->get(), clock.Now() + kLongestZeroing, clock);
 }

@@ -19,7 +19,7 @@ ReplicaSegments::Place AttachedOwner::PlaceOf(const Options& options) {
 absl::Status AttachedOwner::AwaitOwnWork(absl::Duration timeout) const {
   if (options_.device == nullptr) return absl::OkStatus();
   const Clock& clock = Clock::Monotonic();
-  const absl::Status done =
+  absl::Status done =
       AwaitStream(*options_.device, options_.current_stream(), clock.Now() + timeout, clock);
   if (done.ok()) return done;
   return errors::WithContext(

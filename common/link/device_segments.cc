@@ -36,7 +36,7 @@ void* LabelPlace(const std::shared_ptr<void>& memory, size_t bytes) {
 absl::Status CopyLabel(DeviceApi& device, void* to, const void* from) {
   const absl::StatusOr<std::shared_ptr<void>> stream = device.NewStream();
   if (!stream.ok()) return stream.status();
-  const absl::Status enqueued = device.Copy(to, from, sizeof(DeviceLabel), stream->get());
+  absl::Status enqueued = device.Copy(to, from, sizeof(DeviceLabel), stream->get());
   if (!enqueued.ok()) return enqueued;
   const Clock& clock = Clock::Monotonic();
   return AwaitStream(device, stream->get(), clock.Now() + kLongestCopy, clock);

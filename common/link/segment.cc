@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -71,8 +72,9 @@ absl::Status CheckSeals(int fd, const std::string& what) {
   }
   const int flags = fcntl(fd, F_GETFL);
   if (flags < 0) return Failed(what, "asking for its flags");
-  if ((flags & O_ACCMODE) != O_RDWR)
+  if ((flags & O_ACCMODE) != O_RDWR) {
     return SegmentRefused(what, "the descriptor is not for writing");
+  }
   return absl::OkStatus();
 }
 
@@ -131,8 +133,9 @@ absl::StatusOr<Segment> Segment::Create(const SegmentLabel& label, size_t bytes,
 
 absl::StatusOr<Segment> Segment::Attach(UniqueFd fd, const SegmentLabel& expected, size_t bytes,
                                         const std::string& what) {
-  if (bytes > kMaxBytes)
+  if (bytes > kMaxBytes) {
     return SegmentRefused(what, absl::StrCat(bytes, " bytes are expected of it"));
+  }
   // Seals before all else: a segment that could shrink later would kill who reads it.
   const absl::Status sealed = CheckSeals(fd.get(), what);
   if (!sealed.ok()) return sealed;
@@ -248,10 +251,9 @@ Segment& Segment::operator=(Segment&& other) noexcept {
 Segment::~Segment() {
   // A forked child does not have it; something else may lie there.
   if (process_ != 0 && getpid() != process_) {
-    // Nor may it call the device.
-    if (on_device_ != nullptr) {
-      static_cast<void>(new std::shared_ptr<void>(std::move(on_device_)));
-    }
+    // Nor may it call the device: what it has of that is never destroyed.
+    alignas(std::shared_ptr<void>) static char leaked[sizeof(on_device_)];
+    new (leaked) std::shared_ptr<void>(std::move(on_device_));
     return;
   }
   if (data_ != nullptr && on_device_ == nullptr) munmap(data_, WholePages(bytes_));

@@ -181,7 +181,7 @@ absl::StatusOr<bool> ReplicaSegments::TakeOwn(Descriptors* descriptors) const {
     return false;
   }
   for (size_t i = 0; i < count; ++i) {
-    const absl::StatusOr<bool> own =
+    absl::StatusOr<bool> own =
         IsPiece(*pieces_[i], has_parameters_ ? &parameters[i] : nullptr, gradients[i]);
     if (!own.ok() || !*own) return own;
   }
@@ -199,7 +199,7 @@ absl::StatusOr<bool> ReplicaSegments::AreOf(const Descriptors& descriptors, int 
     return false;
   }
   for (size_t i = 0; i < count; ++i) {
-    const absl::StatusOr<bool> same =
+    absl::StatusOr<bool> same =
         IsPiece(*pieces_[first + i], &descriptors.parameters[i], descriptors.gradients[i]);
     if (!same.ok() || !*same) return same;
   }

@@ -73,32 +73,31 @@ bool ParameterCopies::CopyNow(const ParameterMemory& memory) {
   return memory.writes == nullptr || memory.writes->count() == writes;
 }
 
-absl::Status ParameterCopies::BeginDeviceCopy(const std::shared_ptr<const ParameterMemory>& given,
+absl::Status ParameterCopies::BeginDeviceCopy(const std::shared_ptr<const ParameterMemory>& memory,
                                               DeviceAccess& device, uint64_t version) {
-  const ParameterMemory& memory = *given;
-  if (!AreIn(memory)) return absl::AbortedError("the trainer gives other parameters");
-  const uint64_t writes = memory.writes == nullptr ? 0 : memory.writes->count();
-  may_be_written_ = memory.writes != nullptr && memory.writes->calls() > 0;  // by another process
-  memory_ = given;
+  if (!AreIn(*memory)) return absl::AbortedError("the trainer gives other parameters");
+  const uint64_t writes = memory->writes == nullptr ? 0 : memory->writes->count();
+  may_be_written_ = memory->writes != nullptr && memory->writes->calls() > 0;  // by another process
+  memory_ = memory;
   writes_ = writes;
   std::vector<DeviceAccess::Range> ranges;
   for (size_t i = 0; i < parts_.size(); ++i) {
     const ShardSnapshot::Part& part = parts_[i];
     if (part.elements == 0) continue;
-    ranges.push_back({memory.values[part.parameter].From(part.offset_elements).data(),
+    ranges.push_back({memory->values[part.parameter].From(part.offset_elements).data(),
                       static_cast<size_t>(places_[i]), static_cast<size_t>(part.bytes())});
   }
   absl::StatusOr<std::shared_ptr<const DeviceCopy>> copy =
-      device.BeginCopy(version, ranges, copies_, memory.stream);
+      device.BeginCopy(version, ranges, copies_, memory->stream);
   if (!copy.ok()) return copy.status();
   device_copy_ = *std::move(copy);
   // A trainer that leaves makes writes expected first, and then waits for what is copied.
-  if (may_be_written_ && memory.writes->are_expected()) {
+  if (may_be_written_ && memory->writes->are_expected()) {
     may_be_written_ = false;
     if (!AreThere()) return absl::AbortedError("the parameters' copy is lost");
   }
   // What its thread has put on its stream meanwhile may be before the copy or behind it.
-  const bool is_same = memory.writes == nullptr || memory.writes->count() == writes;
+  const bool is_same = memory->writes == nullptr || memory->writes->count() == writes;
   return is_same ? absl::OkStatus() : absl::AbortedError("the trainer writes to its parameters");
 }
 

@@ -20,6 +20,7 @@
 #include "tests/client/attached_options.h"
 #include "tests/client/tensors.h"
 #include "tests/client/written_checkpoint.h"
+#include "tests/server/node/host_memory.h"
 #include "tests/server/node/kept_server.h"
 #include "tests/testing/client_ranks.h"
 
@@ -42,7 +43,7 @@ void Tear(std::vector<KeptUnit>* units) {
   for (const UniqueFd& fd : units->at(0).descriptors) {
     same.emplace_back(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
   }
-  const std::shared_ptr<RankMemory> memory = RankMemory::Adopt(std::move(same), budget).value();
+  const std::shared_ptr<RankMemory> memory = testing::AdoptOnHost(std::move(same), budget).value();
   ShardLedger(memory->Shard().at(0).ledger, 0, 0, 0).SetProgress({2, StepOutcome::kTorn});
 }
 
